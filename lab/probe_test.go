@@ -2,6 +2,7 @@ package lab
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -42,8 +43,14 @@ func TestProbe(t *testing.T) {
 		require.NoError(t, Wait(ctx, Patience, func() error { return p.Steady(since, 10, wanted) }))
 		return time.Now()
 	}
-	began := steady(all)
-	before := steady(all)
+	var began, before time.Time
+	require.NoError(t, Wait(ctx, Patience, func() error {
+		began, before = steady(all), steady(all)
+		if late := p.Delays(began, before); len(late) > 0 { // what comes late may look lost
+			return fmt.Errorf("rounds came late: %v", late)
+		}
+		return nil
+	}))
 	for _, r := range p.Between(began, before) {
 		require.Empty(t, r.Lost, "%s", r.Question)
 		require.Empty(t, r.Wrong, "%s", r.Question)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/egressway/egressway/internal/status"
 	"github.com/egressway/egressway/internal/trace"
 	"github.com/egressway/egressway/lab"
 	"github.com/egressway/egressway/lab/stage"
@@ -329,6 +331,15 @@ func TestEgressFirewall(t *testing.T) {
 		head, _, _ := strings.Cut(firewallManifest, "  - ")
 		require.NoError(t, s.Write(ctx, "closed.yaml", strings.Replace(head, "shop", "closed", 1)+
 			"  - {type: Deny, to: {cidrSelector: 0.0.0.0/0}}\n  - {type: Deny, to: {cidrSelector: \"::/0\"}}\n"))
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
+			for i, f := range ipFamilies {
+				set := strings.Join(inKernel(t, s, "b", fmt.Sprintf("nft list map inet egressway firewalled%d", []int{4, 6}[i])), "\n")
+				if !strings.Contains(set, f.pod("b-p2").String()) {
+					return errors.New("the Pod has no policy yet: " + set)
+				}
+			}
+			return nil
+		}))
 		requireCluster(t, s, "b-p2")
 		awaitDropped(t, s, "b-p2")
 		requireNone(t, s, []identity{nodeB}, func(lab.Packet) bool { return true })
@@ -356,6 +367,12 @@ func TestEgressFirewall(t *testing.T) {
 	})
 
 	t.Run("trace and status", func(t *testing.T) {
+		awaitReport(t, s, "a", func(r status.Report) string {
+			if !r.Ready {
+				return "the daemon that started last is not ready"
+			}
+			return ""
+		})
 		from, to := ipFamilies[0].pod("a-p1").String(), stage.Outside4.Addr().String()
 		r, code := traced(t, s, "a", "--from", from, "--to", to, "--proto", "udp", "--dport", "8080")
 		require.Equal(t, 2, code)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -29,17 +30,22 @@ func TestEgressNodes(t *testing.T) {
 		require.NoError(t, json.Unmarshal(text, &n))
 		return n
 	}
-	shows := func(node, what string, want func(v1alpha1.EgressNodeStatus) bool) {
+	shows := func(node, what string, want func(v1alpha1.EgressNodeStatus) bool) (n v1alpha1.EgressNode) {
 		t.Helper()
-		require.Eventually(t, func() bool { return want(of(node).Status) }, lab.Patience, lab.Patience/1000, "%s: %s", node, what)
+		require.NoError(t, lab.Wait(t.Context(), lab.Patience, func() error {
+			if n = of(node); !want(n.Status) {
+				return fmt.Errorf("%s: %s: %+v", node, what, n.Status)
+			}
+			return nil
+		}))
+		return n
 	}
 	whole := func(n v1alpha1.EgressNodeStatus) bool {
 		up, all, _ := strings.Cut(n.SessionsUp, "/")
 		return meta.IsStatusConditionTrue(n.Conditions, v1alpha1.ConditionReady) && all != "" && up == all && len(n.Down) == 0
 	}
 	for _, node := range []string{"a", "b"} {
-		shows(node, "all sessions are up", whole)
-		n := of(node)
+		n := shows(node, "all sessions are up", whole)
 		require.Len(t, n.OwnerReferences, 1)
 		require.Equal(t, node, n.OwnerReferences[0].Name)
 		for _, session := range n.Status.Sessions {
@@ -51,7 +57,7 @@ func TestEgressNodes(t *testing.T) {
 	shows("a", "a session is down", func(n v1alpha1.EgressNodeStatus) bool {
 		return len(n.Down) > 0 && strings.HasPrefix(n.Down[0], "red/") && len(n.Down) < len(n.Sessions)
 	})
-	require.True(t, whole(of("b").Status), "only node a has lost its cable")
+	shows("b", "only node a has lost its cable", whole)
 	require.NoError(t, s.Plug("a:eth2"))
 	shows("a", "the session is back", whole)
 }

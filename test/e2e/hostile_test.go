@@ -91,6 +91,7 @@ func TestHostileRoutes(t *testing.T) {
 
 	times := map[string]int{}
 	for router, node := range neighbours {
+		awaitSession(t, s, router, node, 0)
 		n, _, err := established(s, router, node)
 		require.NoError(t, err)
 		times[router] = n
@@ -103,9 +104,13 @@ func TestHostileRoutes(t *testing.T) {
 		vty(append(lines[:1:1], some...)...)
 	}
 	require.NoError(t, lab.Wait(ctx, patience, func() error { return has([]string{"default", "default"}) }))
-	out, err := s.Egressway(ctx, "a", "status", "-o", "json")
-	require.NoError(t, err)
-	require.Contains(t, out, "more routes than maxPrefixes allows")
+	require.NoError(t, lab.Wait(ctx, patience, func() error {
+		out, err := s.Egressway(ctx, "a", "status", "-o", "json")
+		if err == nil && !strings.Contains(out, "more routes than maxPrefixes allows") {
+			err = fmt.Errorf("status does not say why a session ended: %s", out)
+		}
+		return err
+	}))
 	traffic.answered(t, 20, all)
 	traffic.stop(t, all)
 	requireInnocent(t, s, all)
@@ -143,6 +148,7 @@ func TestRoutesToNeighbours(t *testing.T) {
 	}))
 	times := map[string]int{}
 	for router, node := range neighbours {
+		awaitSession(t, s, router, node, 0)
 		n, _, err := established(s, router, node)
 		require.NoError(t, err)
 		times[router] = n

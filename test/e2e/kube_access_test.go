@@ -117,12 +117,18 @@ func TestAccess(t *testing.T) {
 	awaitUsed(t, s, "patch endpointslices.discovery.k8s.io")
 	require.NoError(t, s.API.Delete(ctx, egressIPInAPI()))
 	awaitUsed(t, s, "delete endpointslices.discovery.k8s.io")
-	have, need := granted(t), used(t, s)
-	for right := range have {
-		// A list is what a server is asked for that cannot stream one: those before Kubernetes 1.34.
-		if verb, resource, _ := strings.Cut(right, " "); verb == "list" && need["watch "+resource] {
-			need[right] = true
+	have := granted(t)
+	require.NoError(t, lab.Wait(ctx, patience, func() error {
+		need := used(t, s)
+		for right := range have {
+			// A list is what a server is asked for that cannot stream one: those before Kubernetes 1.34.
+			if verb, resource, _ := strings.Cut(right, " "); verb == "list" && need["watch "+resource] {
+				need[right] = true
+			}
 		}
-	}
-	require.Equal(t, slices.Sorted(maps.Keys(have)), slices.Sorted(maps.Keys(need)))
+		if !maps.Equal(have, need) {
+			return fmt.Errorf("granted are %v, used were %v", slices.Sorted(maps.Keys(have)), slices.Sorted(maps.Keys(need)))
+		}
+		return nil
+	}))
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -84,8 +83,8 @@ func memberSlices(t *testing.T, s *stage.Stage) []discoveryv1.EndpointSlice {
 	return slices.DeleteFunc(list.Items, func(o discoveryv1.EndpointSlice) bool { return o.Labels["egressway.io/egressip"] == "" })
 }
 
-// awaitEgressIPEvent waits for an Event about the EgressIP, and returns how many there are with this reason.
-func awaitEgressIPEvent(t *testing.T, s *stage.Stage, reason string) (count int) {
+// awaitEgressIPEvent waits for so many Events about the EgressIP, and returns how many there are with this reason.
+func awaitEgressIPEvent(t *testing.T, s *stage.Stage, reason string, wanted int) (count int) {
 	t.Helper()
 	require.NoError(t, lab.Wait(t.Context(), patience, func() error {
 		var list corev1.EventList
@@ -98,8 +97,8 @@ func awaitEgressIPEvent(t *testing.T, s *stage.Stage, reason string) (count int)
 				count += int(e.Count)
 			}
 		}
-		if count == 0 {
-			return errors.New("no Event " + reason)
+		if count < wanted {
+			return fmt.Errorf("%d Events %s, want %d", count, reason, wanted)
 		}
 		return nil
 	}))
@@ -221,7 +220,7 @@ func TestEgressIPByAPI(t *testing.T) {
 		awaitItems(t, s, func(now egressv1.EgressIPStatus) bool { return len(now.Items) == 0 })
 		awaitDropped(t, s, "a-p1", "a-p2", "b-p1", "c-p1")
 		expectRIBs(t, s, nil)
-		require.Equal(t, 4, awaitEgressIPEvent(t, s, "NoMatchingNodeFound"), "one for each address")
+		require.Equal(t, 4, awaitEgressIPEvent(t, s, "NoMatchingNodeFound", 4), "one for each address")
 		require.NoError(t, s.Edit(ctx, "cluster.yaml", plainC, assignableC, plainB, assignableB))
 		inForce(t, backed)
 		requireInnocent(t, s, pods)

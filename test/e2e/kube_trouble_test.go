@@ -371,9 +371,13 @@ func TestMendedLater(t *testing.T) {
 	tells := func(t *testing.T, reason string) {
 		t.Helper()
 		awaitLog(t, s, "msg=problem kind=API object=", nil, standby)
-		out, err := s.Egressway(ctx, standby, "status", "-o", "json")
-		require.NoError(t, err, out)
-		require.Contains(t, out, `"`+reason+`"`)
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
+			out, err := s.Egressway(ctx, standby, "status", "-o", "json")
+			if err == nil && !strings.Contains(out, `"`+reason+`"`) {
+				err = fmt.Errorf("no %s in %s", reason, out)
+			}
+			return err
+		}))
 		traffic.answered(t, 3, now)
 	}
 	recovers := func(t *testing.T) {

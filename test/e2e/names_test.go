@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,14 +137,16 @@ func (c *nameCheck) connect(ctx context.Context, to netip.Addr) error {
 	return err
 }
 
-// ask asks for a name, and once more if the answer is lost, as the resolvers of pods do: the kernel drops all packets that wait in a queue
-// when a chain of any program goes.
-func (c *nameCheck) ask(ctx context.Context, server netip.AddrPort, name string, typ dnsmessage.Type, overTCP bool) ([]netip.Addr, error) {
-	addrs, err := c.Node(c.pod).Lookup(ctx, server, name, typ, overTCP)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return c.Node(c.pod).Lookup(ctx, server, name, typ, overTCP)
-	}
-	return addrs, err
+// ask asks for a name, and again if the answer is lost, as the resolvers of pods do: the kernel drops all packets that wait in a queue when a
+// chain of any program goes.
+func (c *nameCheck) ask(ctx context.Context, server netip.AddrPort, name string, typ dnsmessage.Type, overTCP bool) (addrs []netip.Addr, err error) {
+	lost := lab.Wait(ctx, patience, func() error {
+		if addrs, err = c.Node(c.pod).Lookup(ctx, server, name, typ, overTCP); errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		return nil
+	})
+	return addrs, cmp.Or(lost, err)
 }
 
 // visit asks for a name, and connects to each address as soon as it has the answer: no packet may be lost.

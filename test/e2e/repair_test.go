@@ -190,13 +190,18 @@ func (d damage) mended(t *testing.T, s *stage.Stage, all identities) {
 			}
 			return nil
 		}))
-		after, lost := watch.took(func(line string) bool {
-			return slices.ContainsFunc(d.ours, func(sign string) bool { return strings.Contains(line, sign) })
-		})
+		var after time.Duration
+		var lost int
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
+			after, lost = watch.took(func(line string) bool {
+				return slices.ContainsFunc(d.ours, func(sign string) bool { return strings.Contains(line, sign) })
+			})
+			if d.ours != nil && lost == 0 {
+				return errors.New("nothing of ours was taken away")
+			}
+			return nil
+		}))
 		t.Logf("%d objects of ours taken away, all back after %s", lost, after)
-		if d.ours != nil {
-			require.NotZero(t, lost)
-		}
 		if d.back != "" {
 			_, err := s.Node(d.node).Run(ctx, "sh", "-ec", d.back)
 			require.NoError(t, err)

@@ -53,6 +53,7 @@ func sameSessions(t *testing.T, s *stage.Stage) (same func(*testing.T, ...string
 	times := map[string]int{}
 	var watches []*fibWatch
 	for router, node := range neighbours {
+		awaitSession(t, s, router, node, 0)
 		n, up, err := established(s, router, node)
 		require.NoError(t, err)
 		require.True(t, up, "%s", router)
@@ -140,10 +141,22 @@ type leftovers map[string]map[bool][]string
 func newLeftovers(t *testing.T, s *stage.Stage, version string) leftovers {
 	t.Helper()
 	ctx := t.Context()
-	want := map[bool][]string{false: lasting(t, s, "a")}
+	// settled is a look that shows the same as the one before.
+	settled := func() (now []string) {
+		t.Helper()
+		require.NoError(t, lab.Wait(ctx, patience, func() error {
+			before := now
+			if now = lasting(t, s, "a"); !slices.Equal(before, now) {
+				return errors.New("node a is still changing")
+			}
+			return nil
+		}))
+		return now
+	}
+	want := map[bool][]string{false: settled()}
 	require.NoError(t, s.Write(ctx, "extra.yaml", extra(t)))
 	require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32", "10.2.0.11", "10.2.0.12"))
-	want[true] = lasting(t, s, "a")
+	want[true] = settled()
 	require.NotEqual(t, want[false], want[true])
 	require.NoError(t, s.Remove(ctx, "extra.yaml"))
 	require.NoError(t, s.AwaitRoute(ctx, "blue1", "192.0.2.30/32"))

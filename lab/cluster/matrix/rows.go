@@ -172,16 +172,22 @@ func (r *run) allAnswer(service, asked, from string) (answers int, err error) {
 }
 
 func local(r *run) (string, error) {
-	host, err := r.host(r.ctx, "single")
-	if err != nil {
+	if err := await(r.ctx, "the node of the pod is the host", func() (bool, error) {
+		host, err := r.host(r.ctx, "single")
+		if err != nil {
+			return false, err
+		}
+		pods, err := r.pods(r.ctx)
+		if err != nil {
+			return false, err
+		}
+		of := ofApp(pods, "single")
+		if len(of) != 1 || of[0].node != host {
+			return false, fmt.Errorf("the pods are %+v, the host is %s", of, host)
+		}
+		return true, nil
+	}); err != nil {
 		return "", err
-	}
-	pods, err := r.pods(r.ctx)
-	if err != nil {
-		return "", err
-	}
-	if p := ofApp(pods, "single")[0]; p.node != host {
-		return "", fmt.Errorf("the pod is on %s, the host is %s", p.node, host)
 	}
 	for i, ip := range ingress["single"] {
 		saw, err := r.asks([]string{url(ip, 8080)}, "docker", "exec", "outside", "box", "ask", "-from", client[i])
