@@ -372,7 +372,7 @@ func TestMaxPrefixes(t *testing.T) {
 	s.configure("r1", lines...)
 	s.untilLearned("red", "192.0.2.0/24 via 10.0.2.1 dev red2")
 	s.until(func() error {
-		if e := s.session("red", "10.0.1.1"); e.Up || !e.Ended || !strings.Contains(e.LastError, "maxPrefixes") { // nobody waits for it
+		if e := s.session("red", "10.0.1.1"); e.Up || !e.Ended || !strings.Contains(e.LastError, "maxPrefixes") { // no timer opens it again
 			return fmt.Errorf("%+v", e)
 		}
 		return nil

@@ -109,7 +109,7 @@ func (c *Local) apply(s Seat, choice Choice) bool {
 		delete(c.replaced, s)
 	}
 	next = c.lingers(s, was, next.Resume(was))
-	// A standby that never was the host is taken for a former one, too: it has no connections that it could hand over.
+	// A standby that never was the host counts as a former one, too: it has no connections that it could hand over.
 	if c.sight.Resumed != nil && next.seats(c.sight.Node) && next.Standby != "" {
 		next.Former = c.sight.Resumed(s)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -102,13 +103,14 @@ func needed(all []route.Refused, d *plan.DataPlane) []route.Refused {
 
 // leadsIPv6 reports whether IPv6 packets of pods, or strays, take a path.
 func leadsIPv6(d *plan.DataPlane, id plan.PathID) bool {
-	for e := range d.Endpoints.All() {
-		if e.Addr.Is6() && (e.Path == id || e.Kept.Path == id) {
+	first := netip.IPv6Unspecified() // IPv4 addresses come before it
+	for e := range d.Endpoints.From(plan.Endpoint{Addr: first}) {
+		if e.Path == id || e.Kept.Path == id {
 			return true
 		}
 	}
-	for i := range d.Ingress.All() {
-		if i.Addr.Is6() && i.Stray == id {
+	for i := range d.Ingress.From(plan.IngressIP{Addr: first}) {
+		if i.Stray == id {
 			return true
 		}
 	}

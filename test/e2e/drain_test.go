@@ -16,7 +16,7 @@ import (
 	"github.com/egressway/egressway/lab/stage"
 )
 
-// keeping has flows kept for a time, and services moved when a daemon is told to end, however long that takes.
+// keeping has flows kept for a time, and services moved when a daemon gets SIGTERM, for as long as a slow machine needs.
 func keeping(flows string) func(string) string {
 	return func(c string) string { return c + "moves: {keepFlows: " + flows + ", within: 60s}\nonStop: drain\n" }
 }
